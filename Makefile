@@ -137,8 +137,9 @@ test-slow: libtorch trunks target/torchvision/ready target/flower/ready target/f
 	$(PYTHON) scripts/wheel.py --install target/wheels/*.whl
 
 # An archive in target/dist that runs without Rust and Python: program, libtorch, trunks, licences, manual pages.
+# TARGET=aarch64-unknown-linux-gnu makes the one for 64-bit ARM; scripts/dist.py says what that needs.
 dist: libtorch trunks
-	$(PYTHON) scripts/dist.py
+	$(PYTHON) scripts/dist.py $(if $(TARGET),--target $(TARGET))
 
 # The Python package in target/wheels, for every Python from 3.11 on: program and module. libtorch is that of `torch`.
 wheel: libtorch target/python/ready

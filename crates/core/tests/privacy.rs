@@ -170,7 +170,7 @@ fn an_attacker_hardly_learns_who_took_part() {
     };
     let mut mean = WeightedMean::default();
     updates[..50].iter().for_each(|update| mean.add(update, 1.0).unwrap());
-    let plain = attack(&mean.finish().unwrap());
+    let plain = attack(&mean.finish().unwrap().unwrap());
     let private = |noise: f64| {
         let areas = (0..20).map(|draw| {
             let key = Stream::new(draw, Purpose::Privacy, 1, 0);

@@ -6,52 +6,53 @@
 //! length; the sum is divided by the sum of the weights. It needs no honest majority. The number of a
 //! client's samples plays no part: a client could claim any.
 
-use super::{Rule, WeightedMean, map_update};
+use super::mean::RowMean;
+use super::{Row, Rule};
 use crate::error::Result;
-use fedanchor_engine::tensors::{Params, norm};
-use tch::Kind;
+use fedanchor_engine::tensors::Params;
+use tch::{Kind, Tensor};
 
 /// The mean of updates by their agreement with the root, as a fold.
 pub struct FlTrust {
     root: Option<Params>,
+    /// The root's change of the model that was sent, and that model, from the first update on.
+    from: Option<(Row, Row)>,
     /// The mean so far: changes of weights, and statistics as they are.
-    mean: WeightedMean,
+    mean: RowMean,
 }
 
 impl FlTrust {
     /// With the server's own model as the root; without one every update has weight 0.
     pub fn new(root: Option<Params>) -> Self {
-        Self { root, mean: WeightedMean::default() }
+        Self { root, from: None, mean: RowMean::default() }
     }
 }
 
 impl Rule for FlTrust {
     fn add(&mut self, params: &Params, _: f64, sent: &Params) -> Result<()> {
         let Some(root) = &self.root else { return Ok(()) };
-        let change = |to: &Params| map_update(to, sent, |_, from, to| to.f_sub(from));
-        let (root, change) = (change(root)?, change(params)?);
-        let (root_length, length) = (norm(root.weights())?, norm(change.weights())?);
-        let mut product = 0.0;
-        for (a, b) in root.weights().zip(change.weights()) {
-            product += a.f_mul(b)?.f_sum(Kind::Double)?.f_double_value(&[])?;
+        if self.from.is_none() {
+            let sent = Row::of(sent)?;
+            self.from = Some((Row::of(root)?.change(&sent)?, sent));
         }
-        let trust = (product / (root_length * length)).max(0.0);
+        let Some((root, sent)) = &self.from else { return Ok(()) };
+        let update = Row::of(params)?;
+        let change = update.change(sent)?;
+        let (root_length, length) = (root.norms()?.weights, change.norms()?.weights);
+        let product = root.weights()?.f_mul(&change.weights()?)?.f_sum(Kind::Double)?;
+        let trust = (product.f_double_value(&[])? / (root_length * length)).max(0.0);
         if !(trust.is_finite() && trust > 0.0) {
             return Ok(()); // opposed to the root, at a right angle to it, or one of the two did not move
         }
-        let scaled = map_update(params, &change, |entry, change, value| match entry.statistic {
-            true => value.f_detach_copy(),
-            false => change.f_mul_scalar(root_length / length),
-        });
-        self.mean.add(&scaled?, trust)
+        let weights = change.weights()?.f_mul_scalar(root_length / length)?;
+        let scaled = update.with(Tensor::f_cat(&[weights, update.statistics()?], 0)?);
+        self.mean.add(&scaled, trust)
     }
 
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
         let Some(mean) = self.mean.finish() else { return Ok(None) };
-        let model = map_update(&mean, sent, |entry, sent, mean| match entry.statistic {
-            true => Ok(mean.shallow_clone()),
-            false => sent.f_add(mean),
-        });
-        Ok(Some(model?))
+        let weights = Row::of(sent)?.weights()?.f_add(&mean.weights()?)?;
+        let model = mean.with(Tensor::f_cat(&[weights, mean.statistics()?], 0)?);
+        Ok(Some(model.params(sent)?))
     }
 }

@@ -1,6 +1,6 @@
 //! The weighted mean: the paper's rule.
 
-use super::Rule;
+use super::{Row, Rule};
 use crate::error::Result;
 use fedanchor_engine::Error as EngineError;
 use fedanchor_engine::tensors::Params;
@@ -9,35 +9,26 @@ use fedanchor_engine::tensors::Params;
 /// with the number of clients.
 #[derive(Debug, Default)]
 pub struct WeightedMean {
-    mean: Option<Params>,
-    total: f64,
+    mean: RowMean,
+    /// A model of the mean's layout.
+    like: Option<Params>,
 }
 
 impl WeightedMean {
     /// Adds one model with its weight n_m.
     pub fn add(&mut self, params: &Params, weight: f64) -> Result<()> {
-        self.total += weight;
-        if let Some(mean) = &self.mean
-            && mean.layout != params.layout
-        {
+        let like = self.like.get_or_insert_with(|| params.shallow_copy());
+        if like.layout != params.layout {
             let problem = "an update has other tensors than the one before it";
             return Err(EngineError::tensors(problem).into());
         }
-        match &mut self.mean {
-            None => self.mean = Some(params.copy()?),
-            // mean += (x - mean) * w / total: exact where all clients agree.
-            Some(mean) => {
-                for (mean, x) in mean.tensors.iter_mut().zip(&params.tensors) {
-                    let _ = mean.f_lerp_(x, weight / self.total)?;
-                }
-            }
-        }
-        Ok(())
+        self.mean.add(&Row::of(params)?, weight)
     }
 
     /// The mean, or `None` if nothing was added.
-    pub fn finish(self) -> Option<Params> {
-        self.mean
+    pub fn finish(self) -> Result<Option<Params>> {
+        let mean = self.mean.finish().zip(self.like);
+        mean.map(|(mean, like)| mean.params(&like)).transpose()
     }
 }
 
@@ -47,6 +38,32 @@ impl Rule for WeightedMean {
     }
 
     fn finish(self: Box<Self>, _: &Params) -> Result<Option<Params>> {
-        Ok(WeightedMean::finish(*self))
+        WeightedMean::finish(*self)
+    }
+}
+
+/// The same of rows.
+#[derive(Debug, Default)]
+pub(super) struct RowMean {
+    mean: Option<Row>,
+    total: f64,
+}
+
+impl RowMean {
+    pub(super) fn add(&mut self, row: &Row, weight: f64) -> Result<()> {
+        self.total += weight;
+        match &self.mean {
+            None => self.mean = Some(row.with(row.numbers().f_detach_copy()?)),
+            // mean += (x - mean) * w / total: exact where all clients agree.
+            Some(mean) => {
+                let mut mean = mean.numbers().shallow_clone();
+                let _ = mean.f_lerp_(row.numbers(), weight / self.total)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Option<Row> {
+        self.mean
     }
 }

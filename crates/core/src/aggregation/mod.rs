@@ -6,14 +6,17 @@ mod mean;
 mod multi_krum;
 mod norms;
 mod of_all;
+mod row;
 
 pub use fltrust::FlTrust;
 pub use mean::WeightedMean;
 pub use multi_krum::multi_krum;
 pub use norms::Norms;
 pub use of_all::{clipped_mean, median, trimmed_mean};
+pub use row::Row;
 
-pub(crate) use norms::{FAR, map_update};
+pub(crate) use norms::FAR;
+pub(crate) use row::in_a_row;
 
 use crate::error::Result;
 use fedanchor_engine::registry::Registry;

@@ -1,18 +1,18 @@
 //! Multi-Krum: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine
 //! Tolerant Gradient Descent", 2017.
 
+use super::mean::RowMean;
 use super::of_all::{Weighted, of_all};
-use super::{Rule, WeightedMean, hostile_count};
+use super::{Rule, hostile_count};
 use crate::error::Result;
-use tch::Tensor;
 
 /// The weighted mean of the updates that are nearest to one another, without this share of them.
 pub fn multi_krum(share: f64) -> Box<dyn Rule> {
     of_all(move |all, _| {
-        let mut mean = WeightedMean::default();
+        let mut mean = RowMean::default();
         for index in nearest(all, hostile_count(share, all.len()))? {
-            let (params, weight) = &all[index];
-            mean.add(params, *weight)?;
+            let (row, weight) = &all[index];
+            mean.add(row, *weight)?;
         }
         Ok(mean.finish())
     })
@@ -20,17 +20,12 @@ pub fn multi_krum(share: f64) -> Box<dyn Rule> {
 
 /// The updates that are nearest to their neighbours, all but the hostile ones.
 fn nearest(all: &Weighted, hostile: usize) -> Result<Vec<usize>> {
-    let mut flat = Vec::new();
-    for (params, _) in all {
-        let weights: Vec<Tensor> =
-            params.weights().map(|t| t.f_flatten(0, -1)).collect::<Result<_, _>>()?;
-        flat.push(Tensor::f_cat(&weights, 0)?);
-    }
+    let weights = all.iter().map(|(row, _)| row.weights()).collect::<Result<Vec<_>>>()?;
     let count = all.len();
     let mut distance = vec![vec![0.0; count]; count];
     for a in 0..count {
         for b in 0..a {
-            let square = flat[a].f_sub(&flat[b])?.f_norm()?.f_double_value(&[])?.powi(2);
+            let square = weights[a].f_sub(&weights[b])?.f_norm()?.f_double_value(&[])?.powi(2);
             (distance[a][b], distance[b][a]) = (square, square);
         }
     }

@@ -1,9 +1,9 @@
 //! The norms of updates, and clipping to a norm.
 
+use super::Row;
 use crate::error::Result;
-use fedanchor_engine::tensors::{Entry, Params, norm};
+use fedanchor_engine::tensors::Params;
 use serde::{Deserialize, Serialize};
-use tch::{TchError, Tensor};
 
 /// Times the usual norm above which an update is far outside. The largest of 4,470 honest ones, of clients with few
 /// classes and of any size, was 7.6 times the usual norm.
@@ -21,13 +21,7 @@ pub struct Norms {
 impl Norms {
     /// Those of an update of `sent`.
     pub fn of(params: &Params, sent: &Params) -> Result<Self> {
-        let change = |statistic: bool| {
-            let entries = sent.layout.iter().zip(params.tensors.iter().zip(&sent.tensors));
-            let entries = entries.filter(|(entry, _)| entry.statistic == statistic);
-            let change = entries.map(|(_, (to, from))| to.f_sub(from));
-            Ok::<_, crate::Error>(norm(change.collect::<Result<Vec<_>, _>>()?.iter())?)
-        };
-        Ok(Self { weights: change(false)?, statistics: change(true)? })
+        Row::of(params)?.change(&Row::of(sent)?)?.norms()
     }
 
     /// The lower median of each.
@@ -57,34 +51,15 @@ impl Norms {
     }
 
     /// The update with these norms, clipped to `most`; `None` if it is within it.
-    pub fn clip(
-        self,
-        params: &Params,
-        sent: &Params,
-        most: Self,
-    ) -> Result<Option<Params>, TchError> {
+    pub fn clip(self, update: &Row, sent: &Row, most: Self) -> Result<Option<Row>> {
         let share = |norm: f64, most: f64| if norm > most { most / norm } else { 1.0 };
         let weights = share(self.weights, most.weights);
         let statistics = share(self.statistics, most.statistics);
         if weights >= 1.0 && statistics >= 1.0 {
             return Ok(None);
         }
-        map_update(params, sent, |entry, from, to| {
-            from.f_lerp(to, if entry.statistic { statistics } else { weights })
-        })
-        .map(Some)
+        update.part_of_the_way(sent, Self { weights, statistics }).map(Some)
     }
-}
-
-/// An update with every tensor computed from its entry, the tensor that was sent and the trained one.
-pub(crate) fn map_update(
-    params: &Params,
-    sent: &Params,
-    mut change: impl FnMut(&Entry, &Tensor, &Tensor) -> Result<Tensor, TchError>,
-) -> Result<Params, TchError> {
-    let pairs = sent.layout.iter().zip(sent.tensors.iter().zip(&params.tensors));
-    let tensors = pairs.map(|(entry, (from, to))| change(entry, from, to));
-    Ok(Params { layout: params.layout.clone(), tensors: tensors.collect::<Result<_, _>>()? })
 }
 
 #[cfg(test)]
@@ -113,12 +88,15 @@ mod tests {
         let (sent, update) = (params(&[1.0, 1.0], &[0.0]), params(&[4.0, 5.0], &[10.0]));
         let found = Norms::of(&update, &sent).unwrap();
         assert_eq!(found, norms(5.0, 10.0));
-        assert!(found.clip(&update, &sent, norms(5.0, 10.0)).unwrap().is_none());
-        let clipped = found.clip(&update, &sent, norms(2.5, 20.0)).unwrap().unwrap();
-        assert_eq!(clipped.tensors, params(&[2.5, 3.0], &[10.0]).tensors);
-        let clipped = found.clip(&update, &sent, norms(9.0, 1.0)).unwrap().unwrap();
-        assert_eq!(clipped.tensors, params(&[4.0, 5.0], &[1.0]).tensors);
+        let rows = (Row::of(&update).unwrap(), Row::of(&sent).unwrap());
+        let clip = |most| {
+            let clipped = found.clip(&rows.0, &rows.1, most).unwrap();
+            clipped.map(|row| row.params(&sent).unwrap().tensors)
+        };
+        assert_eq!(clip(norms(5.0, 10.0)), None);
+        assert_eq!(clip(norms(2.5, 20.0)), Some(params(&[2.5, 3.0], &[10.0]).tensors));
+        assert_eq!(clip(norms(9.0, 1.0)), Some(params(&[4.0, 5.0], &[1.0]).tensors));
         // One that does not move has no direction, and is within any norm.
-        assert!(norms(0.0, 0.0).clip(&sent, &sent, norms(0.0, 0.0)).unwrap().is_none());
+        assert!(norms(0.0, 0.0).clip(&rows.1, &rows.1, norms(0.0, 0.0)).unwrap().is_none());
     }
 }

@@ -1,33 +1,35 @@
 //! Rules that need all updates at once.
 
-use super::{Norms, Rule, WeightedMean, hostile_count};
+use super::mean::RowMean;
+use super::{Norms, Row, Rule, hostile_count};
 use crate::error::Result;
 use fedanchor_engine::tensors::Params;
 use tch::{Kind, Tensor};
 
 /// Models with their weights.
-pub(super) type Weighted = [(Params, f64)];
+pub(super) type Weighted = [(Row, f64)];
 
 /// A rule that keeps all updates until the end and aggregates them with this function.
 pub(super) fn of_all(
-    aggregate: impl Fn(&Weighted, &Params) -> Result<Option<Params>> + 'static,
+    aggregate: impl Fn(&Weighted, &Row) -> Result<Option<Row>> + 'static,
 ) -> Box<dyn Rule> {
     Box::new(OfAll { all: Vec::new(), aggregate })
 }
 
 struct OfAll<F> {
-    all: Vec<(Params, f64)>,
+    all: Vec<(Row, f64)>,
     aggregate: F,
 }
 
-impl<F: Fn(&Weighted, &Params) -> Result<Option<Params>>> Rule for OfAll<F> {
+impl<F: Fn(&Weighted, &Row) -> Result<Option<Row>>> Rule for OfAll<F> {
     fn add(&mut self, params: &Params, weight: f64, _: &Params) -> Result<()> {
-        self.all.push((params.copy()?, weight));
+        self.all.push((Row::of(params)?, weight));
         Ok(())
     }
 
     fn finish(self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
-        (self.aggregate)(&self.all, sent)
+        let aggregate = (self.aggregate)(&self.all, &Row::of(sent)?)?;
+        aggregate.map(|row| row.params(sent)).transpose()
     }
 }
 
@@ -35,16 +37,16 @@ impl<F: Fn(&Weighted, &Params) -> Result<Option<Params>>> Rule for OfAll<F> {
 /// weighs no more than an honest one, whatever it was multiplied by.
 pub fn clipped_mean(earlier: Vec<Norms>) -> Box<dyn Rule> {
     of_all(move |all, sent| {
-        let norms = all.iter().map(|(params, _)| Norms::of(params, sent));
+        let norms = all.iter().map(|(row, _)| row.change(sent)?.norms());
         let norms = norms.collect::<Result<Vec<_>>>()?;
         // A client that kept nothing counts as unchanged: its norm of 0 says nothing about the others.
         let moved = norms.iter().copied().filter(|norms| *norms != Norms::default());
         let known: Vec<Norms> = earlier.iter().copied().chain(moved).collect();
         let most = Norms::median(&known).unwrap_or_default();
-        let mut mean = WeightedMean::default();
-        for ((params, weight), norms) in all.iter().zip(norms) {
-            let clipped = norms.clip(params, sent, most)?;
-            mean.add(clipped.as_ref().unwrap_or(params), *weight)?;
+        let mut mean = RowMean::default();
+        for ((row, weight), norms) in all.iter().zip(norms) {
+            let clipped = norms.clip(row, sent, most)?;
+            mean.add(clipped.as_ref().unwrap_or(row), *weight)?;
         }
         Ok(mean.finish())
     })
@@ -60,15 +62,20 @@ pub fn median() -> Box<dyn Rule> {
     of_all(|all, _| trimmed(all, all.len().saturating_sub(1) / 2))
 }
 
+/// Numbers per update that are sorted at once.
+const SORTED: usize = 1 << 18;
+
 /// The mean without the `cut` lowest and highest values.
-fn trimmed(all: &Weighted, cut: usize) -> Result<Option<Params>> {
+fn trimmed(all: &Weighted, cut: usize) -> Result<Option<Row>> {
     let Some((first, _)) = all.first() else { return Ok(None) };
-    let layout = first.layout.clone();
-    let tensors = (0..layout.len()).map(|index| {
-        let stacked: Vec<&Tensor> = all.iter().map(|(params, _)| &params.tensors[index]).collect();
+    let count = first.numbers().numel();
+    let parts = (0..count).step_by(SORTED).map(|start| {
+        let length = SORTED.min(count - start) as i64;
+        let part = |(row, _): &(Row, f64)| row.numbers().f_narrow(0, start as i64, length);
+        let stacked = all.iter().map(part).collect::<Result<Vec<_>, _>>()?;
         let (sorted, _) = Tensor::f_stack(&stacked, 0)?.f_sort(0, false)?;
         let left = sorted.f_narrow(0, cut as i64, (all.len() - 2 * cut) as i64)?;
         Ok(left.f_mean_dim(&[0i64][..], false, Kind::Float)?)
     });
-    Ok(Some(Params { tensors: tensors.collect::<Result<_>>()?, layout }))
+    Ok(Some(first.with(Tensor::f_cat(&parts.collect::<Result<Vec<_>>>()?, 0)?)))
 }

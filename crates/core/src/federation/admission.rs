@@ -3,7 +3,7 @@
 //! enters no model.
 
 use super::rows::{Measured, Pair, SentRows, is_variance};
-use crate::aggregation::Norms;
+use crate::aggregation::{Norms, Row};
 use crate::config::ChecksConfig;
 use crate::error::Result;
 use crate::messages::{Answer, Broadcast, ClientOutcome, Rounding, Update};
@@ -217,7 +217,7 @@ impl Admission {
                 admitted.norms = Some(norms);
                 if let Some((usual, factor)) = self.usual {
                     let most = usual.times(factor);
-                    if let Some(clipped) = norms.clip(&update.params, &self.sent, most)? {
+                    if let Some(clipped) = self.clip(&update.params, norms, most)? {
                         (update.params, admitted.clipped) = (clipped, true);
                         admitted.far_outside = norms.is_far_outside(usual);
                     }
@@ -230,6 +230,23 @@ impl Admission {
             ClientOutcome::Failed { .. } => {}
         }
         Ok(admitted)
+    }
+
+    /// An update with these norms, clipped to `most`; `None` if it is within it.
+    fn clip(
+        &self,
+        params: &Params,
+        norms: Norms,
+        most: Norms,
+    ) -> Result<Option<Params>, Rejection> {
+        if norms.at_most(most) == norms {
+            return Ok(None);
+        }
+        let clipped = (|| {
+            let clipped = norms.clip(&Row::of(params)?, &Row::of(&self.sent)?, most)?;
+            clipped.map(|row| row.params(params)).transpose()
+        })();
+        clipped.map_err(Rejection::undecodable)
     }
 
     /// A client has at least one sample, and at most as many as when it joined. Label counts are one number per class

@@ -1,7 +1,7 @@
 //! The distance of tensors from those that were sent, one number each for weights and statistics: all tensors as one
 //! row of numbers, with one result read from the device.
 
-use crate::aggregation::Norms;
+use crate::aggregation::{Norms, in_a_row};
 use fedanchor_engine::tensors::{Entry, Params};
 use tch::{TchError, Tensor};
 
@@ -79,21 +79,11 @@ pub(super) fn is_variance(entry: &Entry) -> bool {
     entry.statistic && entry.name.ends_with("var")
 }
 
-/// Tensors as the parts of one row of numbers, in the order of their memory: the same for tensors of one layout.
-fn in_a_row<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Vec<Tensor>, TchError> {
-    let flat = |tensor: &Tensor| match tensor.dim() {
-        5 => tensor.f_permute([0, 1, 3, 4, 2])?.f_flatten(0, -1), // channels last
-        _ => tensor.f_flatten(0, -1),
-    };
-    tensors.map(flat).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use fedanchor_engine::tensors::Part;
     use std::sync::Arc;
-    use tch::Kind;
 
     /// A model of one weight and, if asked for, a norm's statistics.
     fn model(weight: [f32; 2], statistics: Option<(f32, f32)>) -> Params {
@@ -135,15 +125,5 @@ mod tests {
         assert_eq!(found, Measured { norms, lowest_variance: 0.0 });
         let nothing = Params { layout: Arc::new(Vec::new()), tensors: Vec::new() };
         assert_eq!(measured(&nothing, &nothing), Measured::default());
-    }
-
-    #[test]
-    fn channels_are_read_in_the_order_of_memory() {
-        let contiguous = Tensor::arange(24, (Kind::Float, tch::Device::Cpu)).view([1, 2, 3, 2, 2]);
-        let last = contiguous.permute([0, 1, 3, 4, 2]).contiguous().permute([0, 1, 4, 2, 3]);
-        let [first] = &in_a_row([&last].into_iter()).unwrap()[..] else { unreachable!() };
-        assert_eq!(first.data_ptr(), last.data_ptr());
-        let again = &in_a_row([&contiguous].into_iter()).unwrap()[0];
-        assert_eq!(first, again);
     }
 }

@@ -1,7 +1,7 @@
 //! The mean of clipped updates with noise: what a private round publishes.
 
 use super::Draws;
-use crate::aggregation::{Norms, Rule};
+use crate::aggregation::{Row, Rule};
 use crate::error::Result;
 use fedanchor_engine::tensors::Params;
 use rand::Rng;
@@ -16,7 +16,8 @@ pub struct PrivateMean {
     noise: f64,
     clients: f64,
     rng: Box<dyn Rng>,
-    sum: Option<Vec<Tensor>>,
+    /// The model that was sent, and the sum of the clipped changes of its weights.
+    sum: Option<(Row, Tensor)>,
 }
 
 impl PrivateMean {
@@ -26,51 +27,47 @@ impl PrivateMean {
         Self { clip, noise, clients, rng: draws.0, sum: None }
     }
 
-    fn sum(&mut self, sent: &Params) -> Result<&mut Vec<Tensor>> {
-        let zeros = match self.sum.take() {
+    fn sum(&mut self, sent: &Params) -> Result<&mut (Row, Tensor)> {
+        let sum = match self.sum.take() {
             Some(sum) => sum,
-            None => sent.zeros_like()?.tensors,
+            None => {
+                let sent = Row::of(sent)?;
+                let zeros = sent.weights()?.f_zeros_like()?;
+                (sent, zeros)
+            }
         };
-        Ok(self.sum.insert(zeros))
+        Ok(self.sum.insert(sum))
     }
 }
 
 impl Rule for PrivateMean {
     fn add(&mut self, params: &Params, _: f64, sent: &Params) -> Result<()> {
-        let norm = Norms::of(params, sent)?.weights;
+        let most = self.clip;
+        let (sent, sum) = self.sum(sent)?;
+        let change = Row::of(params)?.change(sent)?;
+        let norm = change.norms()?.weights;
         if !norm.is_finite() {
             return Ok(()); // cannot be clipped, and must not count
         }
-        let share = if norm > self.clip { self.clip / norm } else { 1.0 };
-        let tensors = self.sum(sent)?.iter_mut().zip(params.tensors.iter().zip(&sent.tensors));
-        for ((sum, (to, from)), entry) in tensors.zip(sent.layout.iter()) {
-            if !entry.statistic {
-                // Scaled before anything is added: the model's rounding is no part of an update.
-                let _ = sum.f_add_(&to.f_sub(from)?.f_mul_scalar(share)?)?;
-            }
-        }
+        let share = if norm > most { most / norm } else { 1.0 };
+        // Scaled before anything is added: the model's rounding is no part of an update.
+        let _ = sum.f_add_(&change.weights()?.f_mul_scalar(share)?)?;
         Ok(())
     }
 
     fn finish(mut self: Box<Self>, sent: &Params) -> Result<Option<Params>> {
-        let deviation = self.noise * self.clip;
-        self.sum(sent)?;
-        let Self { clients, rng, sum, .. } = &mut *self;
-        let tensors = sum.iter().flatten().zip(sent.entries()).map(|(sum, (entry, from))| {
-            if entry.statistic {
-                return Ok(from.f_detach_copy()?);
-            }
-            let noise = (0..entry.numel()).map(|_| {
-                let drawn: f64 = StandardNormal.sample(rng);
-                (deviation * drawn) as f32
-            });
-            let noise = Tensor::f_from_slice(&noise.collect::<Vec<_>>())?.f_view(&*from.size())?;
-            let change = sum.f_add(&noise.f_to_device(from.device())?)?;
-            let change = change.f_div_scalar(*clients)?.f_to_kind(Kind::Float)?;
-            Ok(from.f_add(&change)?)
+        let (deviation, clients) = (self.noise * self.clip, self.clients);
+        let count = self.sum(sent)?.1.numel();
+        let noise = (0..count).map(|_| {
+            let drawn: f64 = StandardNormal.sample(&mut self.rng);
+            (deviation * drawn) as f32
         });
-        let tensors = tensors.collect::<Result<_>>()?;
-        Ok(Some(Params { layout: sent.layout.clone(), tensors }))
+        let noise = Tensor::f_from_slice(&noise.collect::<Vec<_>>())?;
+        let (row, sum) = self.sum(sent)?;
+        let change = sum.f_add(&noise.f_to_device(sum.device())?)?.f_div_scalar(clients)?;
+        let weights = row.weights()?.f_add(&change.f_to_kind(Kind::Float)?)?;
+        let published = row.with(Tensor::f_cat(&[weights, row.statistics()?], 0)?);
+        Ok(Some(published.params(sent)?))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Faulty clients in a simulation, to test the robustness of a setting. They are drawn from the seed for the whole run;
 //! the fault happens to a client's message in transit.
 
-use crate::aggregation::{Norms, map_update};
+use crate::aggregation::Norms;
 use crate::config::{Experiment, FaultKind};
 use crate::error::Result;
 use crate::federation::{Arrival, statistics_limit};
@@ -13,7 +13,7 @@ use rand::RngExt;
 use rand::seq::index::sample;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use tch::Tensor;
+use tch::{TchError, Tensor};
 
 /// The factor of `scale` where none is given.
 const SCALE: f64 = 1000.0;
@@ -186,4 +186,15 @@ fn random_change(params: &Params, sent: &Params, rng: &mut impl RngExt) -> Resul
     })?;
     let (own, drawn) = (Norms::of(params, sent)?, Norms::of(&random, sent)?);
     stretched(&random, sent, own.weights / drawn.weights)
+}
+
+/// An update with every tensor computed from its entry, the tensor that was sent and the trained one.
+fn map_update(
+    params: &Params,
+    sent: &Params,
+    mut change: impl FnMut(&Entry, &Tensor, &Tensor) -> Result<Tensor, TchError>,
+) -> Result<Params, TchError> {
+    let pairs = sent.layout.iter().zip(sent.tensors.iter().zip(&params.tensors));
+    let tensors = pairs.map(|(entry, (from, to))| change(entry, from, to));
+    Ok(Params { layout: params.layout.clone(), tensors: tensors.collect::<Result<_, _>>()? })
 }

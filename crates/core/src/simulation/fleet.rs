@@ -104,7 +104,7 @@ impl Fleet for SimulatedFleet<'_> {
             }
             deliver(answer)
         })?;
-        let mean = mean.finish();
+        let mean = mean.finish()?;
         for mut answer in waiting {
             if let (ClientOutcome::Update(update), Some(mean)) = (&mut answer.outcome, &mean) {
                 update.params = faults.drift(mean, &sent)?;

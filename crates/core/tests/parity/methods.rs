@@ -85,7 +85,7 @@ fn semifls_server_agrees() -> Result<()> {
         for client in clients {
             mean.add(&filled(&layout, client)?.subset(|entry| !entry.statistic), 1.0)?;
         }
-        server.take_mean(mean.finish().as_ref())?;
+        server.take_mean(mean.finish()?.as_ref())?;
     }
     compare(&fixture, "semifl/server", &filled(&layout, "0")?, &server.params, CHANGE)
 }
