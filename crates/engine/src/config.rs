@@ -216,6 +216,9 @@ pub struct MixupConfig {
     pub mix_set: MixSet,
 }
 
+/// The most bytes of a loss: it holds code, no weights.
+pub(crate) const LARGEST_LOSS: u64 = 1 << 24;
+
 /// A loss written in PyTorch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -228,4 +231,14 @@ pub struct LossConfig {
     /// Values of the loss's own arguments, by their names.
     #[serde(default)]
     pub arguments: BTreeMap<String, f64>,
+}
+
+impl LossConfig {
+    /// Sets the hash, if the file can be read; a run says why it cannot.
+    pub fn identify(&mut self) {
+        if self.hash.is_none() {
+            let content = fedanchor_disk::read(&self.file, LARGEST_LOSS).ok();
+            self.hash = content.map(|content| blake3::hash(&content).to_hex().to_string());
+        }
+    }
 }

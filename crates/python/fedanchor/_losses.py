@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import io
 import os
+import re
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +36,21 @@ INPUTS = {
 }
 
 
-def save_loss(function: Callable[..., dict[str, torch.Tensor]], path: str | os.PathLike[str], *, classes: int = 10) -> Path:
+#: Names as the program takes them.
+NAME = re.compile("[A-Za-z][A-Za-z0-9_]*")
+
+#: TorchScript's state, which a call changes, is that of the process.
+_LOCK = threading.Lock()
+
+
+def save_loss(
+    function: Callable[..., dict[str, torch.Tensor]],
+    path: str | os.PathLike[str],
+    *,
+    classes: int = 10,
+    features: int = 5,
+    latents: int = 6,
+) -> Path:
     """Saves what clients minimise, for `client.loss` of an experiment; returns the path.
 
     The function is written for one client. Its arguments are tensors with the names of what it reads, `logits` and `labels`
@@ -42,14 +58,21 @@ def save_loss(function: Callable[..., dict[str, torch.Tensor]], path: str | os.P
     `client.loss.arguments`. It returns its terms by name, each one number; clients minimise their sum.
 
     It is compiled by TorchScript, so that a run needs no Python, and it trains all clients of a round at once. It is tried
-    here with `classes` classes: what it cannot do, such as reading a value with `.item()`, is refused with the reason.
+    here with so many classes, features and latents: what it cannot do, such as reading a value with `.item()`, is refused
+    with the reason.
     """
     import torch
 
     arguments = _arguments(function)
+    for name, size in (("classes", classes), ("features", features), ("latents", latents)):
+        if size < 1:
+            raise ValueError(f"{name}: expected at least 1, got {size}")
+    sizes = {"C": classes, "F": features, "D": latents, "P": 7}
     with torch.random.fork_rng(devices=[]):
-        terms = _terms(function, arguments, classes)
-    with warnings.catch_warnings():
+        terms = _terms(function, arguments, {**sizes, "B": 3})
+        if _terms(function, arguments, {**sizes, "B": 4}) != terms:
+            raise ValueError(f"{function.__name__}: its terms depend on the number of samples")
+    with _LOCK, warnings.catch_warnings():
         # Of what is to come after TorchScript, nothing runs without Python.
         warnings.simplefilter("ignore", DeprecationWarning)
         compiled = _without_places(_compiled(function, arguments, terms))
@@ -65,6 +88,8 @@ def save_loss(function: Callable[..., dict[str, torch.Tensor]], path: str | os.P
 def _arguments(function: Callable[..., object]) -> list[str]:
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
         raise TypeError(f"expected a function that is written with `def`, got {function!r}")
+    if not function.__name__.isascii():
+        raise TypeError(f"{function.__name__}: expected a name of letters from a to z, digits and _")
     parameters = inspect.signature(function).parameters.values()
     for parameter in parameters:
         name = parameter.name
@@ -72,8 +97,10 @@ def _arguments(function: Callable[..., object]) -> list[str]:
             raise TypeError(f"{function.__name__}: expected plain arguments, got {parameter}")
         if parameter.default is not parameter.empty:
             raise TypeError(f"{function.__name__}: {name} has a default, which belongs to the experiment: client.loss.arguments")
-        if not name.isascii() or name in ("self", "scripted", "terms"):
+        if not NAME.fullmatch(name) or name in ("self", "scripted", "terms"):
             raise TypeError(f"{function.__name__}: {name} cannot be the name of an argument")
+        if parameter.annotation in (int, float, bool, "int", "float", "bool"):
+            raise TypeError(f"{function.__name__}: {name} is a tensor, also where it is one number")
     names = [parameter.name for parameter in parameters]
     if not set(names) & set(INPUTS):
         raise TypeError(f"{function.__name__}: expected arguments such as `logits` and `labels`: it reads nothing of a batch")
@@ -100,6 +127,7 @@ def _compiled(function: Callable[..., dict[str, torch.Tensor]], arguments: list[
     function.__module__, state._python_cu = "__main__", torch._C.CompilationUnit()
     try:
         scripted = torch.jit.script(function)
+        _refuse_remainders(function.__name__, scripted.inlined_graph)
         listed = ", ".join(arguments)
         chosen = ", ".join(f"terms[{name!r}]" for name in terms)
         # A class of its own, since methods are added to the class.
@@ -116,21 +144,29 @@ def _compiled(function: Callable[..., dict[str, torch.Tensor]], arguments: list[
     return content
 
 
-def _terms(function: Callable[..., dict[str, torch.Tensor]], arguments: list[str], classes: int) -> list[str]:
+def _refuse_remainders(name: str, block: Any) -> None:
+    """libtorch ends the process where it takes the remainder of a whole number by 0."""
+    for node in block.nodes():
+        whole = [str(one.type()) == "int" for one in node.inputs()]
+        if node.kind() in ("aten::remainder", "aten::fmod") and whole and all(whole):
+            raise ValueError(f"{name}: the remainder of a whole number: compute it with tensors")
+        for inner in node.blocks():
+            _refuse_remainders(name, inner)
+
+
+def _terms(function: Callable[..., dict[str, torch.Tensor]], arguments: list[str], sizes: dict[str, int]) -> list[str]:
     """The names of the terms, from a call for two clients at once."""
     import torch
 
-    sizes = {"B": 3, "C": classes, "F": 5, "D": 6, "P": 7}
-
     def example(name: str) -> torch.Tensor:
         shape = [2, *(sizes[letter] for letter in INPUTS.get(name, ""))]
-        return torch.randint(classes, shape) if name.endswith("labels") else torch.rand(shape)
+        return torch.randint(sizes["C"], shape) if name.endswith("labels") else torch.rand(shape)
 
     terms = torch.vmap(function)(*map(example, arguments))
     if not isinstance(terms, dict) or not terms:
         raise TypeError(f"{function.__name__}: expected terms by name, such as {{'fix': loss}}, got {terms!r}")
     for name, term in terms.items():
-        if not (isinstance(name, str) and name.isidentifier() and name.isascii()):
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
             raise ValueError(f"{function.__name__}: expected a name such as 'fix' for a term, got {name!r}")
         if term.shape != (2,) or term.is_complex():
             found = "is complex" if term.is_complex() else f"has the shape {tuple(term.shape[1:])}"

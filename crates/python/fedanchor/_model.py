@@ -120,12 +120,14 @@ def _file_of(picture: Any) -> bytes:
     from PIL import ImageOps
 
     picture = ImageOps.exif_transpose(picture)
-    if picture.mode in ("CMYK", "YCbCr", "LAB", "HSV", "RGBX"):
-        picture = picture.convert("RGB")
-    elif picture.mode in ("RGBa", "La", "PA"):
-        picture = picture.convert("RGBA")
     file = io.BytesIO()
     try:
+        if picture.mode in ("CMYK", "YCbCr", "LAB", "HSV", "RGBX"):
+            picture = picture.convert("RGB")
+        elif picture.mode == "La":
+            picture = picture.convert("LA")
+        elif picture.mode in ("RGBa", "PA"):
+            picture = picture.convert("RGBA")
         picture.save(file, "PNG", compress_level=0)
     except (OSError, ValueError) as error:
         raise _native.Error(f"a picture: PIL cannot write the mode {picture.mode} as PNG ({error})") from error

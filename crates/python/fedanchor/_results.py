@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,7 +89,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The run in a few numbers; `None` before it ends."""
+        """The run in a few numbers, or as far as it came if it was stopped; `None` while it is computed."""
         summary: dict[str, Any] | None = self._content[0]["summary"]
         return summary
 
@@ -172,8 +173,13 @@ def runs(folders: Folders) -> Any:
 
 
 def table(folders: Folders) -> Any:
-    """A row per experiment over its seeds, with the number that the paper reports for it, as a data frame."""
-    return frame(json.loads(_native.table(_folders(folders)))["rows"])
+    """A row per experiment over its seeds, with the number that the paper reports for it, as a data frame. A warning names
+    runs that are in no row, since they are damaged or not finished.
+    """
+    found = json.loads(_native.table(_folders(folders)))
+    for left_out in found["left_out"]:
+        warnings.warn(f"not in the table: {left_out}", stacklevel=2)
+    return frame(found["rows"])
 
 
 def compare(one: Run | PathLike, other: Run | PathLike, accuracy: float | None = None) -> dict[str, Any]:

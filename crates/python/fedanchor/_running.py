@@ -9,9 +9,9 @@ import operator
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, ClassVar, Literal, Protocol, overload
 
 import numpy as np
 
@@ -20,8 +20,13 @@ from fedanchor._data import Data
 from fedanchor._frames import flat
 from fedanchor._results import PathLike, Run
 
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
 #: A file, or settings: a dictionary, nested as in a file, or a dataclass.
-Experiment = PathLike | Mapping[str, Any]
+Experiment = PathLike | Mapping[str, Any] | _Dataclass
 
 #: Further settings: `["client.epochs=2"]` or `{"client.epochs": 2}`.
 Settings = Iterable[str] | Mapping[str, Any]
@@ -45,7 +50,7 @@ def _toml(key: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_toml(key, one) for one in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        raise _wrong(key, f"expected a finite number, got {value}")
     if isinstance(value, (str, bool, int, float)):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     raise _wrong(key, f"{type(value).__name__} is not a value of a setting")
@@ -169,7 +174,7 @@ def run(
     experiment: Experiment | None = None,
     *,
     set: Settings | None = None,
-    seeds: Sequence[int],
+    seeds: Iterable[int],
     out: PathLike | None = None,
     data: Data | None = None,
     device: str | None = None,
@@ -182,7 +187,7 @@ def run(
     experiment: Experiment | None = None,
     *,
     set: Settings | None = None,
-    seeds: Sequence[int] | None = None,
+    seeds: Iterable[int] | None = None,
     out: PathLike | None = None,
     data: Data | None = None,
     device: str | None = None,
@@ -281,7 +286,7 @@ def sweep(
     out: PathLike,
     *,
     set: Settings | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Iterable[int] = (0,),
     data: Data | None = None,
     device: str | None = None,
     progress: bool = True,
@@ -298,7 +303,7 @@ def sweep(
             one = Run(folder)
             begun = _is_begun(folder)
             if begun and data is None and (folder / "summary.json").exists() and one.is_finished:
-                _check_same(one, resolve(experiment, set=[*settings, f"seed={seed}"]), device)
+                _check_same(one, experiment, [*settings, f"seed={seed}"])
             else:
                 one = run(
                     experiment,
@@ -313,15 +318,8 @@ def sweep(
     return done
 
 
-def _check_same(run: Run, wanted: dict[str, Any], device: str | None) -> None:
+def _check_same(run: Run, experiment: Experiment, settings: list[str]) -> None:
     """A finished run is taken for an experiment only if it is one of it."""
-    there, wanted = flat(run.config), flat(wanted)
-    if device is not None:
-        wanted["device"] = device
-    for key, value in wanted.items():
-        # What is left open depends on the data.
-        if value is not None and there.get(key) != value:
-            raise _wrong(
-                key,
-                f"{run.path} has a finished run with {there.get(key)}, not {value}: choose another folder",
-            )
+    text, _, _ = _resolved(experiment, settings)
+    for key, there, now in _native.differences(run.path, text):
+        raise _wrong(key, f"{run.path} has a finished run with {there}, not {now}: choose another folder")

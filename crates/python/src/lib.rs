@@ -22,7 +22,7 @@ mod _native {
     #[pymodule_export]
     use super::results::{compare, figures, find_runs, read_run, report, table, verify};
     #[pymodule_export]
-    use super::running::{program, resolve, run, unused_folder};
+    use super::running::{differences, program, resolve, run, unused_folder};
     #[pymodule_export]
     use super::work::finish;
     #[pymodule_export]

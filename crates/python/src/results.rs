@@ -1,6 +1,6 @@
 //! What run folders contain: records, figures, tables, comparisons.
 
-use crate::errors::other;
+use crate::errors::{of_any, other};
 use fedanchor_cli::complete;
 use fedanchor_report::{
     Figure, Histories, Options, PageData, Study, Table, find_folders, read_histories, render,
@@ -96,7 +96,7 @@ pub(crate) fn report(
         let options = Options { smooth, cache: fedanchor_data::cache::folder("t-sne") };
         fedanchor_report::write_report(&study(&folders)?, &options, &out)
     })
-    .map_err(other)
+    .map_err(of_any)
 }
 
 /// One row per experiment, as JSON.

@@ -3,10 +3,11 @@
 use crate::arrays::{self, Arrays};
 use crate::errors::{of, of_any, other};
 use crate::work::{self, Work};
+use fedanchor::config::Difference;
 use fedanchor::experiment::{Resolved, resolve_file};
 use fedanchor::{Experiment, Federation, Observer, Phase, Resume, RunOptions};
 use fedanchor_data::Partition;
-use fedanchor_record::{RoundRecord, Summary, Timing};
+use fedanchor_record::{KeyRole, RoundRecord, Summary, Timing};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -37,6 +38,33 @@ pub(crate) fn resolve(
     };
     let Resolved { experiment, notes, .. } = resolved;
     Ok((json!(experiment).to_string(), notes))
+}
+
+/// The settings in which the finished run in a folder differs from an experiment: key, value there and value now. What
+/// the experiment leaves open depends on the data.
+#[pyfunction]
+pub(crate) fn differences(
+    folder: PathBuf,
+    experiment: &str,
+) -> PyResult<Vec<(String, String, String)>> {
+    let experiment = read(experiment)?;
+    let now = toml::Table::try_from(&experiment).map_err(other)?;
+    let run = fedanchor_report::Run::finished(&folder, &fedanchor_cli::complete).map_err(other)?;
+    let Some(run) = run else { return Ok(Vec::new()) };
+    let found = fedanchor::config::differences(&run.setup.config, &now).into_iter();
+    let matters = |one: &Difference| {
+        let is_open =
+            one.now.is_none() && !one.there.as_ref().is_some_and(|it| it.starts_with('{'));
+        KeyRole::of(&one.key) != KeyRole::Machine && !is_open
+    };
+    let text = |value: Option<String>| value.unwrap_or_else(|| "no such setting".to_owned());
+    let mut found: Vec<_> =
+        found.filter(matters).map(|one| (one.key, text(one.there), text(one.now))).collect();
+    let (there, now) = (run.summary.rounds, experiment.rounds);
+    if there != now {
+        found.push(("rounds".to_owned(), there.to_string(), now.to_string()));
+    }
+    Ok(found)
 }
 
 /// The folder of a run that was not given one: below `runs`, by the name of its experiment.

@@ -222,6 +222,20 @@ class Runs(WithRun):
         with self.assertRaisesRegex(fedanchor.Error, "the loss has an argument `mu`: set client.loss.arguments.mu") as raised:
             fedanchor.run({**SMALL, "client": {"loss": {"file": str(file)}}}, out=self.folder / "no-mu")
         self.assertEqual(raised.exception.key, "client.loss.arguments")
+        with self.assertRaisesRegex(fedanchor.Error, "client.loss.arguments.mu: expected a finite number, got nan"):
+            fedanchor.run(SMALL, set={**loss, "client.loss.arguments.mu": float("nan")}, out=self.folder / "nan")
+        # It is found again from everywhere, and known by its content.
+        self.assertEqual(run.config["client"]["loss"]["file"], str(file))
+        plain, copy = {key: loss[key] for key in ("method.name", "rounds")}, self.folder / "copy.loss"
+        copy.write_bytes(file.read_bytes())
+        [first] = fedanchor.sweep({"a": SMALL}, self.folder / "losses", set=loss)
+        [again] = fedanchor.sweep({"a": SMALL}, self.folder / "losses", set={**loss, "client.loss.file": str(copy)})
+        self.assertEqual(first.path, again.path)
+        with self.assertRaisesRegex(fedanchor.Error, "client.loss: .* has a finished run with .*, not no such setting"):
+            fedanchor.sweep({"a": SMALL}, self.folder / "losses", set=plain)
+        copy.write_bytes((file.parent / "fix_mix.loss").read_bytes())
+        with self.assertRaisesRegex(fedanchor.Error, "client.loss.hash: .* has a finished run with"):
+            fedanchor.sweep({"a": SMALL}, self.folder / "losses", set={**loss, "client.loss.file": str(copy)})
 
     def test_a_damaged_run_is_an_error_that_names_the_file(self) -> None:
         out = self.folder / "damaged"
@@ -232,6 +246,8 @@ class Runs(WithRun):
         self.assertTrue(fedanchor.Run(out).verify()["problems"])
         listed = fedanchor.runs([out, self.run_])
         self.assertEqual(sorted(listed["done"]), [0, 2])
+        with self.assertWarnsRegex(UserWarning, "not in the table: .*damaged"):
+            self.assertEqual(len(fedanchor.table([out, self.run_])), 1)
         self.assertTrue(listed["problem"].dropna().str.contains("rounds.jsonl").all())
         (out / "config.toml").unlink()
         with self.assertRaisesRegex(fedanchor.Error, "contains no run"):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +127,61 @@ class Losses(unittest.TestCase):
         first, second = (fedanchor.save_loss(basic, self.folder / name).read_bytes() for name in "ab")
         self.assertEqual(first, second)
         self.assertTrue(torch.equal(state, torch.random.get_rng_state()))
+
+    def test_threads_write_the_same_bytes(self) -> None:
+        def basic(logits, labels):
+            return {"fix": F.cross_entropy(logits, labels)}
+
+        with ThreadPoolExecutor(4) as threads:
+            paths = threads.map(lambda at: fedanchor.save_loss(basic, self.folder / str(at)), range(12))
+            self.assertEqual(len({path.read_bytes() for path in paths}), 1)
+
+    def test_a_term_that_is_not_finite_hides_no_other(self) -> None:
+        def rare(logits, labels):
+            fix = F.cross_entropy(logits, labels)
+            return {"fix": fix, "nothing": 0 / (labels < 0).float().sum() * fix.detach()}
+
+        run = self.run_with(fedanchor.save_loss(rare, self.folder / "rare.loss"), "rare")
+        losses = run.records[1]["losses"]
+        self.assertGreater(losses["client_fix"], 0)
+        self.assertIsNone(losses["client_nothing"])
+
+    def test_constants_of_the_sizes_that_are_given(self) -> None:
+        def by_latent(latents, labels):
+            return {"fix": F.cross_entropy(latents, labels)}
+
+        with self.assertRaisesRegex(Exception, "out of bounds"):
+            fedanchor.save_loss(by_latent, self.folder / "latent.loss")
+        self.assertTrue(fedanchor.save_loss(by_latent, self.folder / "latent.loss", latents=64).exists())
+        with self.assertRaisesRegex(ValueError, "classes: expected at least 1, got 0"):
+            fedanchor.save_loss(by_latent, self.folder / "latent.loss", classes=0)
+
+    def test_what_a_run_would_refuse_is_refused(self) -> None:
+        def underscore(logits, labels, _a):
+            return {"fix": F.cross_entropy(logits, labels) * _a}
+
+        def whole(logits, labels, round: int):
+            return {"fix": F.cross_entropy(logits, labels) * round}
+
+        def größe(logits, labels):
+            return {"fix": F.cross_entropy(logits, labels)}
+
+        def by_size(logits, labels):
+            fix = {"fix": F.cross_entropy(logits, labels)}
+            return fix if logits.size(0) == 3 else {**fix, "more": fix["fix"]}
+
+        def remainder(logits, labels):
+            return {"fix": F.cross_entropy(logits, labels) * (logits.size(0) % (logits.size(0) - 32))}
+
+        for loss, reason in [
+            (underscore, "_a cannot be the name of an argument"),
+            (whole, "round is a tensor"),
+            (größe, "expected a name of letters"),
+            (by_size, "its terms depend on the number of samples"),
+            (remainder, "the remainder of a whole number"),
+        ]:
+            with self.subTest(loss.__name__), self.assertRaisesRegex((TypeError, ValueError), reason):
+                fedanchor.save_loss(loss, self.folder / "refused.loss")
 
     def test_a_batch_whose_loss_has_no_gradient_fails_its_client_alone(self) -> None:
         def small(logits, labels):

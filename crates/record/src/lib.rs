@@ -113,7 +113,7 @@ pub struct RoundRecord {
     pub anchor_head: LabelAccuracy,
     /// Accuracy of the classification head's labels on the same samples.
     pub classifier_head: LabelAccuracy,
-    /// Mean losses by name; `null` for a loss that was not computed.
+    /// Mean losses by name; `null` for a loss that was not computed, or whose mean is not finite.
     pub losses: Losses,
     /// Encoded size of the messages from the server to the clients, in bytes.
     pub bytes_down: u64,

@@ -46,6 +46,34 @@ fn every_method_runs() {
     }
 }
 
+/// A loss is known by its content: finished runs of it are skipped, wherever its file is, and a run is resumed from
+/// another folder.
+#[test]
+fn a_sweep_with_a_loss_is_repeated() {
+    let workspace = Workspace::with_pictures(16);
+    let loss = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/python/fedprox.loss");
+    std::fs::copy(loss, workspace.at("a.loss")).unwrap();
+    std::fs::copy(loss, workspace.at("b.loss")).unwrap();
+    let mut keys = shared();
+    keys.extend(["method.name=supervised", "client.loss.arguments.mu=0.1"]);
+    let set: Vec<&str> = keys.iter().flat_map(|key| ["--set", key]).collect();
+    std::fs::write(workspace.at("some.toml"), "[base]\npreset = \"paper\"\n[axes.a]\nx = {}\n")
+        .unwrap();
+    for (file, expected) in [("a.loss", "1 of 1: x seed 0"), ("b.loss", "skipping 1 of 1 runs")] {
+        let file = format!("client.loss.file={file}");
+        let output = workspace.succeed(&mut sweep(
+            &workspace,
+            &[&["some.toml", "--seeds", "0", "--set", &file], &set[..]].concat(),
+        ));
+        let said = text(&output.stderr);
+        assert!(said.contains(expected), "{said}");
+    }
+    let run = workspace.at("runs/some/x/seed0");
+    let mut resume = Command::new(env!("CARGO_BIN_EXE_fedanchor"));
+    resume.current_dir(workspace.at("runs")).args(["run", "--set", "rounds=3", "--resume"]);
+    workspace.succeed(resume.arg(run));
+}
+
 /// A sweep runs what is missing, runs what is broken again, and says what failed.
 #[test]
 fn an_interrupted_sweep_is_resumed() {

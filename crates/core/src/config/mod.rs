@@ -15,7 +15,7 @@ mod privacy;
 mod schema;
 
 pub use check::{MAX_SEED, at_most, ensure, positive, within};
-pub use differences::{differences, fingerprint};
+pub use differences::{Difference, differences, fingerprint};
 pub use fedanchor_engine::config::{
     AugmentConfig, Augmentation, BatchNormConfig, Heads, LossConfig, LrSchedule, MixAugment,
     MixDraw, MixSet, MixupConfig, ModelConfig, NormKind, OptimiserConfig, Precision,

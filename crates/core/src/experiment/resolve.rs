@@ -47,8 +47,11 @@ impl Experiment {
 }
 
 fn checked(values: Table) -> Result<Experiment> {
-    let (experiment, method) = assemble(values)?;
+    let (mut experiment, method) = assemble(values)?;
     method.check(&experiment)?;
+    if let Some(loss) = &mut experiment.client.loss {
+        loss.identify();
+    }
     Ok(experiment)
 }
 

@@ -135,7 +135,7 @@ impl<'a> ClientTrainer<'a> {
         for (slot, &at) in order.iter().enumerate() {
             let steps = plan.steps_of(&tasks[at]);
             let means = learner.mean_losses(slot, steps)?;
-            let sound = means.iter().all(|mean| mean.is_finite()) && not_finite[slot].is_none();
+            let sound = not_finite[slot].is_none();
             let Some(losses) = self.losses(&means, sound) else { continue };
             let params = learner.params.client(slot as i64)?;
             let mut state = ClientState::default();
@@ -178,9 +178,10 @@ impl<'a> ClientTrainer<'a> {
         match *means {
             // The second term is the share of the steps that the client made.
             [_, made, ..] if self.may_skip && made == 0.0 => return None,
-            [sum, made, ..] if self.may_skip => losses.push(sound.then_some(sum / made)),
-            _ => losses.extend(means.iter().map(|mean| sound.then_some(*mean))),
+            [sum, made, ..] if self.may_skip => losses.push(Some(sum / made)),
+            _ => losses.extend(means.iter().copied().map(Some)),
         }
-        Some(losses)
+        let recorded = |loss: Option<f64>| loss.filter(|loss| sound && loss.is_finite());
+        Some(losses.into_iter().map(recorded).collect())
     }
 }

@@ -138,6 +138,10 @@ fn settled(federation: &Federation) -> Result<Experiment> {
     if let Some(path) = &mut settled.model.init_from {
         *path = std::path::absolute(&*path).map_err(|error| Error::file(&*path, error))?;
     }
+    if let Some(loss) = &mut settled.client.loss {
+        let path = &mut loss.file;
+        *path = std::path::absolute(&*path).map_err(|error| Error::file(&*path, error))?;
+    }
     if let Some(trunk) = &mut settled.model.trunk
         && names_a_file(trunk)
     {

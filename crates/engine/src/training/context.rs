@@ -88,7 +88,7 @@ impl Context {
             let found = tch::Cuda::device_count();
             if index as i64 >= found {
                 let advice = match found {
-                    0 => "use `cpu`, or a build with CUDA (`make libtorch CUDA=1`) on a machine with a GPU"
+                    0 => "use `cpu`, or libtorch with CUDA (`make libtorch CUDA=1`, or in Python a `torch` with CUDA) on a machine with a GPU"
                         .to_owned(),
                     1 => "use `cuda:0`".to_owned(),
                     _ => format!("use one of `cuda:0` to `cuda:{}`", found - 1),

@@ -5,7 +5,7 @@
 //! Its identity is the hash of its file. Running Python itself was rejected: its lock would be taken in every step, and a
 //! node of a fleet would have to trust and install it.
 
-use crate::config::LossConfig;
+use crate::config::{LARGEST_LOSS, LossConfig};
 use crate::error::{Error, Result};
 use crate::model::Network;
 use fedanchor_cuda::vmap;
@@ -15,8 +15,6 @@ use tch::{CModule, Device, IValue, Kind, TchError, Tensor, jit};
 
 const FILE: &str = "client.loss.file";
 const ARGUMENTS: &str = "client.loss.arguments";
-/// The most bytes of a file: it holds code, no weights.
-const LARGEST: u64 = 1 << 24;
 
 /// What a loss may read, by the name of its argument; any other name is one of `client.loss.arguments`.
 #[derive(Debug, Clone, PartialEq)]
@@ -95,7 +93,7 @@ impl OwnLoss {
         let LossConfig { file, hash: expected, arguments } = config;
         let unread = |problem: &str| Error::config(FILE, format!("{}: {problem}", file.display()));
         let bytes =
-            fedanchor_disk::read(file, LARGEST).map_err(|error| unread(&error.to_string()))?;
+            fedanchor_disk::read(file, LARGEST_LOSS).map_err(|error| unread(&error.to_string()))?;
         let hash = blake3::hash(&bytes).to_hex().to_string();
         if let Some(expected) = expected.as_ref().filter(|expected| **expected != hash) {
             let problem = format!(
