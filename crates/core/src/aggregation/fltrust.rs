@@ -38,7 +38,7 @@ impl Rule for FlTrust {
         let Some((root, sent)) = &self.from else { return Ok(()) };
         let update = Row::of(params)?;
         let change = update.change(sent)?;
-        let (root_length, length) = (root.norms()?.weights, change.norms()?.weights);
+        let (root_length, length) = (root.norms()?[0], change.norms()?[0]);
         let product = root.weights()?.f_mul(&change.weights()?)?.f_sum(Kind::Double)?;
         let trust = (product.f_double_value(&[])? / (root_length * length)).max(0.0);
         if !(trust.is_finite() && trust > 0.0) {

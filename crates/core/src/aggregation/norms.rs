@@ -21,7 +21,13 @@ pub struct Norms {
 impl Norms {
     /// Those of an update of `sent`.
     pub fn of(params: &Params, sent: &Params) -> Result<Self> {
-        Row::of(params)?.change(&Row::of(sent)?)?.norms()
+        Self::of_change(&Row::of(params)?.change(&Row::of(sent)?)?)
+    }
+
+    /// Those of a change.
+    pub(crate) fn of_change(change: &Row) -> Result<Self> {
+        let [weights, statistics] = change.norms()?;
+        Ok(Self { weights, statistics })
     }
 
     /// The lower median of each.
@@ -58,7 +64,7 @@ impl Norms {
         if weights >= 1.0 && statistics >= 1.0 {
             return Ok(None);
         }
-        update.part_of_the_way(sent, Self { weights, statistics }).map(Some)
+        update.part_of_the_way(sent, [weights, statistics]).map(Some)
     }
 }
 

@@ -37,7 +37,7 @@ impl<F: Fn(&Weighted, &Row) -> Result<Option<Row>>> Rule for OfAll<F> {
 /// weighs no more than an honest one, whatever it was multiplied by.
 pub fn clipped_mean(earlier: Vec<Norms>) -> Box<dyn Rule> {
     of_all(move |all, sent| {
-        let norms = all.iter().map(|(row, _)| row.change(sent)?.norms());
+        let norms = all.iter().map(|(row, _)| Norms::of_change(&row.change(sent)?));
         let norms = norms.collect::<Result<Vec<_>>>()?;
         // A client that kept nothing counts as unchanged: its norm of 0 says nothing about the others.
         let moved = norms.iter().copied().filter(|norms| *norms != Norms::default());

@@ -1,6 +1,5 @@
 //! A model as one row of numbers: on a GPU, starting an operation per tensor takes longer than computing it.
 
-use super::Norms;
 use crate::error::Result;
 use fedanchor_engine::tensors::Params;
 use tch::{Device, Kind, TchError, Tensor};
@@ -56,17 +55,17 @@ impl Row {
         Ok(self.with(self.numbers.f_sub(&sent.numbers)?))
     }
 
-    /// The norms of these numbers, read from the device at once.
-    pub(crate) fn norms(&self) -> Result<Norms> {
+    /// The norms of weights and statistics, read from the device at once.
+    pub(crate) fn norms(&self) -> Result<[f64; 2]> {
         let both = [self.weights()?.f_norm()?, self.statistics()?.f_norm()?];
         let both = Vec::<f32>::try_from(Tensor::f_stack(&both, 0)?)?;
-        Ok(Norms { weights: both[0].into(), statistics: both[1].into() })
+        Ok([both[0].into(), both[1].into()])
     }
 
     /// Moves from `sent` towards this by a share of the way each for weights and statistics.
-    pub(crate) fn part_of_the_way(&self, sent: &Row, shares: Norms) -> Result<Row> {
-        let weights = sent.weights()?.f_lerp(&self.weights()?, shares.weights)?;
-        let statistics = sent.statistics()?.f_lerp(&self.statistics()?, shares.statistics)?;
+    pub(crate) fn part_of_the_way(&self, sent: &Row, shares: [f64; 2]) -> Result<Row> {
+        let weights = sent.weights()?.f_lerp(&self.weights()?, shares[0])?;
+        let statistics = sent.statistics()?.f_lerp(&self.statistics()?, shares[1])?;
         Ok(self.with(Tensor::f_cat(&[weights, statistics], 0)?))
     }
 
@@ -149,12 +148,12 @@ mod tests {
         let (sent, to) = (Row::of(&model(&[1.0, 1.0], 0.0)), Row::of(&model(&[4.0, 5.0], 10.0)));
         let (sent, to) = (sent.unwrap(), to.unwrap());
         let norms = to.change(&sent).unwrap().norms().unwrap();
-        assert_eq!(norms, Norms { weights: 5.0, statistics: 10.0 });
-        let half = to.part_of_the_way(&sent, Norms { weights: 0.5, statistics: 1.0 }).unwrap();
+        assert_eq!(norms, [5.0, 10.0]);
+        let half = to.part_of_the_way(&sent, [0.5, 1.0]).unwrap();
         let half = half.params(&model(&[0.0, 0.0], 0.0)).unwrap();
         assert_eq!(half.tensors, model(&[2.5, 3.0], 10.0).tensors);
         // A model without statistics, and one without anything.
         let bare = Params { layout: Arc::new(Vec::new()), tensors: Vec::new() };
-        assert_eq!(Row::of(&bare).unwrap().norms().unwrap(), Norms::default());
+        assert_eq!(Row::of(&bare).unwrap().norms().unwrap(), [0.0, 0.0]);
     }
 }

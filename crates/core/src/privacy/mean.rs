@@ -45,7 +45,7 @@ impl Rule for PrivateMean {
         let most = self.clip;
         let (sent, sum) = self.sum(sent)?;
         let change = Row::of(params)?.change(sent)?;
-        let norm = change.norms()?.weights;
+        let norm = change.norms()?[0];
         if !norm.is_finite() {
             return Ok(()); // cannot be clipped, and must not count
         }
