@@ -48,7 +48,7 @@ class Pre(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, name):
+    def __init__(self, name, channels=3):
         super().__init__()
         if name == "resnet18":
             block, stem, stride, widths, blocks = Post, 64, 1, [64, 128, 256, 512], 2
@@ -56,7 +56,7 @@ class Net(nn.Module):
             block, stem, stride, widths, blocks = Pre, 16, 1, [32, 64, 128], 4
         else:
             block, stem, stride, widths, blocks = Pre, 16, 2, [16, 32, 64], 1
-        self.conv1 = nn.Conv2d(3, stem, 3, stride, 1, bias=False)
+        self.conv1 = nn.Conv2d(channels, stem, 3, stride, 1, bias=False)
         self.stem = nn.Sequential(nn.BatchNorm2d(stem), nn.ReLU(inplace=True)) if block is Post else nn.Sequential()
         layers, a = [], stem
         for stage, b in enumerate(widths):
