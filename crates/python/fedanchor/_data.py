@@ -98,7 +98,7 @@ class Clients:
     """
 
     images: Any
-    assignment: Mapping[str, Iterable[int]] | Sequence[Iterable[int]]
+    assignment: Mapping[str, Iterable[Any]] | Sequence[Iterable[Any]]
 
 
 class Data:
