@@ -136,8 +136,8 @@ fn clients_keep_their_names_and_each_mistake_has_one_message() {
         refusal(w, &["run", "run"]),
         "error: run: is a run folder: repeat the run with `fedanchor run run/config.toml`"
     );
-    let device = "error: device: there is no `cuda:0`: 0 CUDA devices found: use `cpu`, or a build with CUDA (`make \
-                  libtorch CUDA=1`) on a machine with a GPU";
+    let device = "error: device: there is no `cuda:0`: 0 CUDA devices found: use `cpu`, or libtorch with CUDA (`make \
+                  libtorch CUDA=1`, or in Python a `torch` with CUDA) on a machine with a GPU";
     assert_eq!(refusal(w, &["predict", "run", "own/test", "--device", "cuda:0"]), device);
 
     // The data are gone: advice about a key that the command cannot set would not help.
